@@ -246,6 +246,55 @@ func (h *aclHandler) readOwnToken(r *request) (any, error) {
 	return h.replyWithToken(r, g.Token.AccessorID)
 }
 
+// tokenRights is what a token permits, for pages and programs that show what their user may do.
+type tokenRights struct {
+	// Management: the token permits everything. The other fields are then empty.
+	Management bool
+	// ReadOnly: it is the read-only token of an agent without access control.
+	ReadOnly bool
+	// Rights are the rights that no namespace limits, such as "node:read"; "variables" is a right to some variable.
+	Rights []string
+	// Namespaces has the capabilities in each namespace that the token sees.
+	Namespaces map[string][]acl.Capability
+}
+
+// rightsWithoutNamespace are the rights that no namespace limits, by name.
+var rightsWithoutNamespace = []struct {
+	name string
+	has  func(*acl.Rights) bool
+}{
+	{"agent:read", (*acl.Rights).ReadsAgents}, {"agent:write", (*acl.Rights).WritesAgents},
+	{"node:read", (*acl.Rights).ReadsNodes}, {"node:write", (*acl.Rights).WritesNodes},
+	{"operator:read", (*acl.Rights).ReadsOperator}, {"operator:write", (*acl.Rights).WritesOperator},
+	{"plugin:list", (*acl.Rights).ListsPlugins}, {"plugin:read", (*acl.Rights).ReadsPlugins},
+	{"variables", func(rights *acl.Rights) bool { return rights.AnyVariable(acl.List, acl.Read, acl.Write) }},
+}
+
+// readOwnRights describes what the token of the request permits.
+func (h *aclHandler) readOwnRights(r *request) (any, error) {
+	rights := r.rights.acl
+	switch {
+	case r.rights.isReadOnly:
+		return tokenRights{ReadOnly: true, Rights: []string{"agent:read", "node:read"}, Namespaces: map[string][]acl.Capability{}}, nil
+	case rights.IsManagement():
+		return tokenRights{Management: true, Rights: []string{}, Namespaces: map[string][]acl.Capability{}}, nil
+	}
+	s, err := r.snapshot(h.store, nil)
+	if err != nil {
+		return nil, err
+	}
+	reply := tokenRights{Rights: []string{}, Namespaces: make(map[string][]acl.Capability)}
+	for _, right := range rightsWithoutNamespace {
+		if right.has(rights) {
+			reply.Rights = append(reply.Rights, right.name)
+		}
+	}
+	for _, ns := range listNamespaces(s.Reader, nil, "", rights) {
+		reply.Namespaces[ns.Name] = slices.DeleteFunc(acl.NamespaceCapabilities(), func(c acl.Capability) bool { return !rights.Namespace(ns.Name, c) })
+	}
+	return reply, nil
+}
+
 func (h *aclHandler) replyWithToken(r *request, accessorID string) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		s = s.Unrestricted()

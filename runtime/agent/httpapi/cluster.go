@@ -147,7 +147,7 @@ func (a *API) mustForward(r *request, rt route, pathExists bool) (bool, error) {
 	if a.config.Cluster == nil || r.Context().Value(authorizedContextKey{}) != nil {
 		return false, nil
 	}
-	if pathExists && rt.pattern == tokenSelfPath && r.rights.isReadOnly {
+	if pathExists && (rt.pattern == tokenSelfPath || rt.pattern == tokenRightsPath) && r.rights.isReadOnly {
 		return false, nil // the servers do not know this token
 	}
 	if _, isNodeRoute := nodeRoutes[rt.pattern]; pathExists && isNodeRoute {

@@ -51,6 +51,9 @@ var anonymousToken = api.ACLToken{AccessorID: "acls-disabled", Name: "ACLs disab
 // tokenSelfPath is the path of the route that describes the token of the client.
 const tokenSelfPath = "/v1/acl/token/self"
 
+// tokenRightsPath is the path of the route that lists what the token of the client permits.
+const tokenRightsPath = "/v1/acl/token/self/rights"
+
 // readOnlyTokenID is the AccessorID of the read-only token. The web page compares it.
 const readOnlyTokenID = "read-only"
 

@@ -44,6 +44,7 @@ var readOnlyRoutes = map[string]bool{
 	"/v1/metrics":                     false,
 	"/v1/openapi.json":                false,
 	tokenSelfPath:                     false,
+	tokenRightsPath:                   false,
 	"/v1/regions":                     false,
 	"/v1/status/leader":               false,
 	"/v1/status/peers":                false,

@@ -226,6 +226,7 @@ func (a *API) newRoutes() []route {
 		{"PUT POST", "/v1/acl/token", management(), acls.ifEnabled(acls.putToken), routeDocWithBody[api.ACLToken, tokenView]("create an ACL token")},
 		{"GET PUT POST DELETE", "/v1/acl/token/", forEachToken(), acls.ifEnabled(acls.rejectMissingAccessor), routeDocWithoutBody[noContent]("error: the path lacks the accessor ID of the token")},
 		{"GET", tokenSelfPath, forEachToken(), acls.describeRequestToken, routeDocWithoutBody[api.ACLToken]("read the ACL token of the request")},
+		{"GET", tokenRightsPath, forEachToken(), acls.readOwnRights, routeDocWithoutBody[tokenRights]("list what the token of the request permits; an addition to Nomad's API")},
 		{"PUT POST", "/v1/acl/token/onetime", forEachToken(), acls.ifEnabled(acls.createOneTimeToken), routeDocWithoutBody[oneTimeTokenReply]("create a one-time token, which can be exchanged once for the token of the request")},
 		{"PUT POST", "/v1/acl/token/onetime/exchange", openToAll(), acls.ifEnabled(acls.exchangeOneTimeToken), routeDocWithBody[api.OneTimeTokenExchangeRequest, exchangedTokenReply]("exchange a one-time token for the token for which it stands")},
 		{"GET", "/v1/acl/token/{id}", forEachToken(), acls.ifEnabled(acls.readToken), routeDocOfStateRead[tokenView]("read an ACL token with its secret")},

@@ -45,20 +45,31 @@ otherTabs.addEventListener("message", ({ data }) => {
   if (data.forgotten && data.forgotten === token.get() && token.isShared()) token.set("");
 });
 
-// access is what the token of the tab permits. readAccess updates it. Until isKnown is set, readOnly can be wrong.
-export const access = { readOnly: false, isKnown: false };
+// access is what the token of the tab permits. readAccess updates it. Until isKnown is set, it can be wrong.
+/** @type {{ isKnown: boolean, readOnly: boolean, all: boolean, rights: string[], namespaces: Record<string, string[]> }} */
+export const access = { isKnown: false, readOnly: false, all: true, rights: [], namespaces: {} };
 
 // readAccess asks the agent for the rights of the token. Without an answer, they are not known.
 export async function readAccess() {
   access.isKnown = false;
   try {
-    access.readOnly = (await get("/v1/acl/token/self")).AccessorID === "read-only";
-    access.isKnown = true;
+    const { Management, ReadOnly, Rights, Namespaces } = await get("/v1/acl/token/self/rights");
+    Object.assign(access, { isKnown: true, readOnly: ReadOnly, all: Management, rights: Rights, namespaces: Namespaces });
   } catch (err) {
-    if (err.status !== 403) return;
-    Object.assign(access, { readOnly: false, isKnown: true }); // no token: the page shows the form
+    if (!isRejected(err)) return;
+    // Without a valid token, the page shows the form; servers of a cluster do not have the route.
+    Object.assign(access, { isKnown: true, readOnly: false, all: true });
   }
 }
+
+// can reports whether the token has one of the capabilities in a namespace, or with "*" in any namespace.
+export function can(namespace, ...capabilities) {
+  const granted = namespace === "*" ? Object.values(access.namespaces).flat() : access.namespaces[namespace] ?? [];
+  return access.all || capabilities.some((c) => granted.includes(c));
+}
+
+// has reports whether the token has a right that no namespace limits, such as "node:read".
+export const has = (right) => access.all || access.rights.includes(right);
 
 // APIError is a reply with an error status. status is 0 if the agent did not reply.
 export class APIError extends Error {

@@ -1,7 +1,7 @@
 // @ts-check
 // The progress of a deployment, and the actions on it.
 
-import { put } from "./api.js";
+import { can, put } from "./api.js";
 import { actionButton, ask } from "./dialog.js";
 import { ago, badge, h, link, table } from "./dom.js";
 import { clock, shortID } from "./format.js";
@@ -47,18 +47,21 @@ function canaries(g) {
 
 const change = (d, action, body) => put(`/v1/deployment/${action}/${d.ID}`, { DeploymentID: d.ID, ...body });
 
+const mayPromote = (d) => can(d.Namespace, "submit-job", "promote-deployment");
+
 // promoteButton creates the button that promotes the canaries of one group, while several groups wait for it.
 function promoteButton(d, group) {
-  return actionButton("Promote", () => change(d, "promote", { Groups: [group] }), { "aria-label": `Promote the canaries of group ${group}` });
+  return actionButton("Promote", () => change(d, "promote", { Groups: [group] }), { "aria-label": `Promote the canaries of group ${group}`, permitted: mayPromote(d) });
 }
 
 // buttons creates the actions on a deployment. waiting are the groups with canaries that are not promoted.
 function buttons(d, waiting) {
+  const mayPause = { permitted: can(d.Namespace, "submit-job", "pause-deployment") };
   return h("div", { class: "toolbar", role: "group", "aria-label": "Actions on the deployment" },
-    waiting.length > 0 && actionButton(waiting.length > 1 ? "Promote all canaries" : "Promote canaries", () => change(d, "promote", { All: true }), { class: "primary" }),
-    d.Status === "paused" ? actionButton("Resume", () => change(d, "pause", { Pause: false })) : actionButton("Pause", () => change(d, "pause", { Pause: true })),
+    waiting.length > 0 && actionButton(waiting.length > 1 ? "Promote all canaries" : "Promote canaries", () => change(d, "promote", { All: true }), { class: "primary", permitted: mayPromote(d) }),
+    d.Status === "paused" ? actionButton("Resume", () => change(d, "pause", { Pause: false }), mayPause) : actionButton("Pause", () => change(d, "pause", { Pause: true }), mayPause),
     h("button", {
-      class: "danger", full: true,
+      class: "danger", permitted: can(d.Namespace, "submit-job", "fail-deployment"),
       onclick: () => ask({
         title: "Make the deployment fail?", text: "No further allocations are updated. With auto_revert, the job returns to its last stable version.",
         action: "Fail deployment", danger: true, run: () => change(d, "fail"),

@@ -53,7 +53,7 @@ export function field(label, attributes) {
 // actionButton creates a button that changes something at once. An error is shown in a dialog.
 export function actionButton(text, run, attributes) {
   return h("button", {
-    full: true, "data-key": text, ...attributes,
+    "data-key": text, ...attributes,
     onclick: async (event) => {
       const button = event.currentTarget;
       button.disabled = true;

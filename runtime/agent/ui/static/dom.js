@@ -6,8 +6,8 @@ import { access } from "./api.js";
 import { age, clock, milliseconds } from "./format.js";
 
 // h creates an element. attributes: "class", "id", ARIA and other attributes as text; a name that starts with
-// "on" adds an event listener; false, null and undefined are omitted, true sets an empty attribute. "full" marks what the
-// read-only token does not permit, a button or a link: it is disabled in a tab with that token.
+// "on" adds an event listener; false, null and undefined are omitted, true sets an empty attribute. With "permitted" false, a button
+// or a link is disabled, because the token of the tab does not permit what it does.
 // children: nodes, text, numbers, and arrays of these; false, null and undefined are omitted.
 export function h(tag, attributes, ...children) {
   return fill(document.createElement(tag), attributes, children);
@@ -19,9 +19,9 @@ export function svg(tag, attributes, ...children) {
 }
 
 function fill(element, attributes, children) {
-  const shown = attributes?.full && access.readOnly ? disabled(element, attributes) : attributes;
+  const shown = attributes?.permitted === false ? disabled(element, attributes) : attributes;
   for (const [name, value] of Object.entries(shown ?? {})) {
-    if (name === "full") continue;
+    if (name === "permitted") continue;
     if (name.startsWith("on")) {
       listen(element, name.slice(2), value);
     } else if (value === true) {
@@ -36,7 +36,7 @@ function fill(element, attributes, children) {
 
 // disabled returns the attributes of an element without what it does.
 function disabled(element, { href, onclick, ...others }) {
-  const title = "The read-only token of this tab does not permit this.";
+  const title = `The ${access.readOnly ? "read-only " : ""}token of this tab does not permit this.`;
   return element.nodeName === "A" ? { ...others, role: "link", "aria-disabled": "true", title } : { ...others, disabled: true, title };
 }
 
@@ -143,9 +143,9 @@ export function link(path, ...children) {
   return h("a", { href: path }, children);
 }
 
-// fullLink is link to a page that the read-only token does not permit.
-export function fullLink(path, ...children) {
-  return h("a", { href: path, full: true }, children);
+// linkIf is link to a page that the token of the tab may not permit.
+export function linkIf(permitted, path, ...children) {
+  return h("a", { href: path, permitted }, children);
 }
 
 // badge creates the label of a status, with a class by which style.css colours it.

@@ -1,7 +1,8 @@
 // @ts-check
 // The health of a job in a word and a sentence, which the agent derives.
 
-import { fullLink, h, link } from "./dom.js";
+import { can } from "./api.js";
+import { h, link, linkIf } from "./dom.js";
 import { allocationPath } from "./paths.js";
 import { healthSentence } from "./status.js";
 
@@ -29,17 +30,22 @@ const failed = ["failing", "failed", "degraded"];
 export function healthNotice(health) {
   const failed = health?.FailedDeployment;
   if (!health?.Reason && !failed) return null;
-  return [health.Reason && reasonNotice(health), failed && failedDeploymentNotice(failed)];
+  return [health.Reason && reasonNotice(health), failed && failedDeploymentNotice(failed, health.Namespace)];
+}
+
+// outputLink creates the link to the output of the task that an object of the API names.
+function outputLink(namespace, { AllocID, Task }) {
+  return linkIf(can(namespace, "read-logs", "read-fs"), allocationPath(AllocID, Task, "logs"), "Output of task ", Task);
 }
 
 // failedDeploymentNotice creates the part of the notice about a failed deployment.
 /** @param {API.failedDeployment} failed */
-function failedDeploymentNotice(failed) {
+function failedDeploymentNotice(failed, namespace) {
   return h("section", { class: "notice notice-degraded", role: "status", "data-key": "failed-deployment" },
     h("h2", null, `The deployment of version ${failed.JobVersion} has failed`),
     h("p", { class: "reason" }, failed.Description, failed.Reason && "; " + failed.Reason),
     failed.AllocID && h("p", null, link(allocationPath(failed.AllocID), "Allocation ", failed.AllocID.slice(0, 8)),
-      " · ", fullLink(allocationPath(failed.AllocID, failed.Task, "logs"), "Output of task ", failed.Task)));
+      " · ", outputLink(namespace, failed)));
 }
 
 /** @param {API.jobHealth} health */
@@ -47,7 +53,7 @@ function reasonNotice(health) {
   return h("section", { class: `notice notice-${health.Health}`, role: "status", "data-key": "health" },
     h("h2", null, `This job ${health.Health === "failed" ? "has" : "is"} ${health.Health}`),
     h("p", { class: "reason" }, healthSentence(health)),
-    health.AllocID && h("p", null, health.Task && failed.includes(health.Health) && [fullLink(allocationPath(health.AllocID, "timeline") + "#exit=" + encodeURIComponent(health.Task), "Output around the exit of task ", health.Task), " · "],
+    health.AllocID && h("p", null, health.Task && failed.includes(health.Health) && [linkIf(can(health.Namespace, "read-job"), allocationPath(health.AllocID, "timeline") + "#exit=" + encodeURIComponent(health.Task), "Output around the exit of task ", health.Task), " · "],
       link(allocationPath(health.AllocID), "Allocation ", health.AllocID.slice(0, 8)),
-      health.Task && [" · ", fullLink(allocationPath(health.AllocID, health.Task, "logs"), "Output of task ", health.Task)]));
+      health.Task && [" · ", outputLink(health.Namespace, health)]));
 }

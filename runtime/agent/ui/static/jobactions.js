@@ -1,7 +1,7 @@
 // @ts-check
 // The actions on a job: buttons, and the dialogs that they open.
 
-import { get, put, send } from "./api.js";
+import { can, get, put, send } from "./api.js";
 import { encode } from "./base64.js";
 import { actionButton, ask, field } from "./dialog.js";
 import { checkbox, h } from "./dom.js";
@@ -14,19 +14,24 @@ import { readSubmission } from "./submission.js";
 // running allocations.
 /** @param {API.Job} job */
 export function jobActions(job, runningCount) {
+  const may = (...capabilities) => can(job.Namespace, ...capabilities);
   const isEnded = job.Stop || job.Status === "dead";
   const isTemplate = launchesJobs(job);
   return h("div", { class: "toolbar", role: "group", "aria-label": "Actions" },
-    h("a", { class: "button", href: editPath(job), full: true }, "Edit"),
-    !isEnded && job.ParameterizedJob && isTemplate && button("Dispatch…", () => dispatch(job)),
-    !isEnded && job.Periodic && isTemplate && actionButton("Launch now", () => put(jobAPI(job.ID, job.Namespace, "periodic/force"), {}), { "data-key": "launch" }),
-    runningCount > 0 && button("Restart allocations…", () => restartAll(job)),
-    isEnded && button("Start again…", () => startAgain(job)),
-    isEnded ? button("Purge…", () => purge(job), "danger") : button("Stop…", () => stop(job), "danger"));
+    h("a", { class: "button", href: editPath(job), permitted: mayEdit(job.Namespace) }, "Edit"),
+    !isEnded && job.ParameterizedJob && isTemplate && button("Dispatch…", () => dispatch(job), may("dispatch-job")),
+    !isEnded && job.Periodic && isTemplate && actionButton("Launch now", () => put(jobAPI(job.ID, job.Namespace, "periodic/force"), {}), { "data-key": "launch", permitted: may("submit-job", "dispatch-job", "force-periodic-job") }),
+    runningCount > 0 && button("Restart allocations…", () => restartAll(job), may("alloc-lifecycle")),
+    isEnded && button("Start again…", () => startAgain(job), may("submit-job", "register-job")),
+    isEnded ? button("Purge…", () => purge(job), may("submit-job", "purge-job"), "danger")
+      : button("Stop…", () => stop(job), may("submit-job", "deregister-job", "purge-job"), "danger"));
 }
 
-function button(text, onclick, className) {
-  return h("button", { onclick, class: className, full: true, "data-key": text }, text);
+// mayEdit reports whether the token of the tab permits the editor for jobs of a namespace, or with "*" of any.
+export const mayEdit = (namespace) => can(namespace, "submit-job", "register-job", "plan-job");
+
+function button(text, onclick, permitted, className) {
+  return h("button", { onclick, class: className, permitted, "data-key": text }, text);
 }
 
 /** @param {API.Job} job */

@@ -1,7 +1,7 @@
 // @ts-check
 // The overview of a job: what cannot be placed, the latest deployment, the groups, the allocations that matter now.
 
-import { get } from "./api.js";
+import { can, get } from "./api.js";
 import { jobAllocationTable, newestFirst } from "./allocationtable.js";
 import { decode } from "./base64.js";
 import { deploymentSection } from "./deployment.js";
@@ -106,7 +106,7 @@ function groupTable(job, allocations, onlyGroup) {
     { title: "Pending", class: "number", cell: count("pending") },
     { title: "Failed", class: "number", cell: count("failed") },
     { title: "Tasks", class: "clip", cell: (g) => (g.Tasks ?? []).map((t) => t.Name).join(", ") },
-    ...(canScale ? [{ title: "", cell: (g) => h("button", { full: true, onclick: () => scale(job, g), "aria-label": "Scale group " + g.Name }, "Scale…") }] : []),
+    ...(canScale ? [{ title: "", cell: (g) => h("button", { permitted: can(job.Namespace, "submit-job", "scale-job"), onclick: () => scale(job, g), "aria-label": "Scale group " + g.Name }, "Scale…") }] : []),
   ], groups, (g) => g.Name));
 }
 
@@ -131,7 +131,7 @@ function actionTable(job, onlyGroup) {
     { title: "Task", class: "clip", cell: ({ task }) => task },
     { title: "Group", class: "clip", cell: ({ group }) => group },
     { title: "Command", class: "clip mono", cell: ({ action }) => [action.Command, ...(action.Args ?? [])].join(" ") },
-    { title: "", cell: ({ group, task, action }) => h("a", { class: "button", full: true, href: actionPath(job, group, task, action.Name), "aria-label": `Run action ${action.Name} of task ${task}` }, "Run…") },
+    { title: "", cell: ({ group, task, action }) => h("a", { class: "button", permitted: can(job.Namespace, "alloc-exec"), href: actionPath(job, group, task, action.Name), "aria-label": `Run action ${action.Name} of task ${task}` }, "Run…") },
   ], actions, ({ group, task, action }) => [group, task, action.Name].join("/")));
 }
 

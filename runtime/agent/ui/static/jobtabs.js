@@ -3,12 +3,13 @@
 // element, and refresh(job), which is called at first and after each change.
 
 import { jobAllocationTable, newestFirst } from "./allocationtable.js";
-import { get, put, send } from "./api.js";
+import { can, get, put, send } from "./api.js";
 import { deploymentSection } from "./deployment.js";
 import { actionButton, ask, field } from "./dialog.js";
 import { countChanges, jobDiff } from "./diff.js";
 import { ago, h, link, update } from "./dom.js";
 import { address, shortID } from "./format.js";
+import { mayEdit } from "./jobactions.js";
 import { logs } from "./joblogs.js";
 import { liveTable } from "./livetable.js";
 import { allocationPath, editPath, servicePath } from "./paths.js";
@@ -35,7 +36,7 @@ function definition({ id, namespace, signal }) {
   };
 }
 
-function versions({ api, signal, id }) {
+function versions({ api, signal, id, namespace }) {
   const list = h("div");
   const choice = h("select", { id: "base", onchange: () => refresh() }, h("option", { value: "" }, "the version before it"));
   const element = h("div", null, h("div", { class: "toolbar" }, h("label", { for: "base" }, "Compare each version with"), choice), list);
@@ -43,21 +44,22 @@ function versions({ api, signal, id }) {
     const base = choice.value;
     const reply = await get(api("versions", base === "" ? { diffs: true } : { diffs: true, diff_version: base }), signal);
     update(choice, h("option", { value: "" }, "the version before it"), reply.Versions.map((v) => h("option", { value: v.Version, "data-key": v.Version }, `version ${v.Version}${v.VersionTag ? " " + v.VersionTag.Name : ""}`)));
-    update(list, reply.Versions.map((v, i) => versionSection(v, reply.Diffs?.[i])));
+    update(list, reply.Versions.map((v, i) => versionSection(v, reply.Diffs?.[i], reply.Authors?.[v.Version])));
   }
 
-  function versionSection(v, diff) {
+  function versionSection(v, diff, author) {
+    const mayTag = { permitted: can(namespace, "submit-job", "tag-job-version") };
     const isCurrent = v.Version === currentVersion;
     const changes = diff ? countChanges(diff) : 0;
     return h("section", { "data-key": v.Version },
       h("h2", null, `Version ${v.Version}`, v.VersionTag && ` “${v.VersionTag.Name}”`, isCurrent && h("span", { class: "dim" }, " (current)")),
-      h("p", null, "Submitted ", ago(v.SubmitTime), v.Stable && ", stable", v.Stop && ", stopped", v.VersionTag?.Description && `: ${v.VersionTag.Description}`),
+      h("p", null, "Submitted ", ago(v.SubmitTime), author && [" by ", h("span", { title: "token " + author.AccessorID }, author.TokenName || "a token without a name")], v.Stable && ", stable", v.Stop && ", stopped", v.VersionTag?.Description && `: ${v.VersionTag.Description}`),
       diff && h("details", { open: isCurrent }, h("summary", null, changes === 1 ? "1 change" : changes + " changes"), jobDiff(diff)),
       h("div", { class: "toolbar" },
-        !isCurrent && h("button", { full: true, onclick: () => revert(v), "aria-label": `Revert to version ${v.Version}` }, "Revert…"),
-        h("a", { class: "button", full: true, href: editPath(v, v.Version), "aria-label": `Edit version ${v.Version}` }, "Edit"),
-        v.VersionTag ? actionButton("Remove tag", () => send(tagPath(v.VersionTag.Name), { method: "DELETE" }).then(refresh))
-          : h("button", { full: true, onclick: () => tag(v), "aria-label": `Tag version ${v.Version}` }, "Tag…")));
+        !isCurrent && h("button", { permitted: can(namespace, "submit-job", "revert-job"), onclick: () => revert(v), "aria-label": `Revert to version ${v.Version}` }, "Revert…"),
+        h("a", { class: "button", permitted: mayEdit(namespace), href: editPath(v, v.Version), "aria-label": `Edit version ${v.Version}` }, "Edit"),
+        v.VersionTag ? actionButton("Remove tag", () => send(tagPath(v.VersionTag.Name), { method: "DELETE" }).then(refresh), mayTag)
+          : h("button", { ...mayTag, onclick: () => tag(v), "aria-label": `Tag version ${v.Version}` }, "Tag…")));
   }
 
   function revert(v) {

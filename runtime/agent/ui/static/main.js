@@ -1,9 +1,10 @@
 // @ts-check
 // The table of pages, and the frame around them: navigation, search, the state of the connection.
 
-import { access, connection, load, pause, readAccess } from "./api.js";
+import { access, can, connection, has, load, pause, readAccess } from "./api.js";
 import { showConditions } from "./conditions.js";
 import { h, link, replace, update } from "./dom.js";
+import { mayEdit } from "./jobactions.js";
 import { openHelp, startKeys } from "./keys.js";
 import { go, leavePage, showError, showPage, start } from "./page.js";
 import * as search from "./search.js";
@@ -33,8 +34,11 @@ const pages = [
   [/^settings\/tokens$/, "login"],
 ];
 
-// fullViews are the modules whose pages the read-only token does not permit.
-const fullViews = ["exec", "plugins", "run", "variables", "volumes"];
+// permits has, for the modules whose pages the token may not permit, whether it does.
+const permits = {
+  exec: () => can("*", "alloc-exec"), node: () => has("node:read"), plugins: () => has("agent:read") && !access.readOnly, run: () => mayEdit("*"),
+  variables: () => has("variables"), volumes: () => can("*", "host-volume-read"),
+};
 
 // navigation has the links of the frame: what people look at, and smaller what explains it.
 const navigation = [
@@ -63,7 +67,7 @@ async function fillMain(main, signal) {
     replace(main, h("h1", null, "No such page"), h("p", null, link("/ui/jobs", "All jobs")));
     return;
   }
-  if (access.readOnly && fullViews.includes(found.view)) {
+  if (permits[found.view]?.() === false) {
     showError({ status: 403 });
     return;
   }
@@ -137,11 +141,11 @@ connection.addEventListener("restored", () => { status.hidden = true; });
 
 // showFrame shows the navigation and what the token does not permit.
 function showFrame() {
-  const isFull = (path) => fullViews.includes(pages.find(([pattern]) => pattern.test(path.slice("/ui/".length)))[1]);
+  const isPermitted = (path) => permits[pages.find(([pattern]) => pattern.test(path.slice("/ui/".length)))[1]]?.() ?? true;
   update(document.getElementById("top"),
     link("/ui/jobs", h("strong", null, "nomad-lite")),
-    h("nav", { "aria-label": "Pages" }, navigation.map(([path, title, className]) => h("a", { href: path, class: className, full: isFull(path) }, title))),
-    h("button", { id: "search-button", full: true, onclick: search.open, "aria-keyshortcuts": "/" }, "Search ", h("kbd", null, "/")),
+    h("nav", { "aria-label": "Pages" }, navigation.map(([path, title, className]) => h("a", { href: path, class: className, permitted: isPermitted(path) }, title))),
+    h("button", { id: "search-button", permitted: !access.readOnly, onclick: search.open, "aria-keyshortcuts": "/" }, "Search ", h("kbd", null, "/")),
     h("button", { id: "keys-button", onclick: openHelp, "aria-keyshortcuts": "?", "aria-label": "Keys", title: "Keys" }, "?"));
   document.getElementById("read-only").hidden = !access.readOnly;
 }

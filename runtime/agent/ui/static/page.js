@@ -61,12 +61,12 @@ export function showError(err) {
   if (err.status === 0) retry = setTimeout(showPage, 1000);
 }
 
-// showForbidden handles the error of an action with the status 403. If the tab has the read-only token, its page is shown
+// showForbidden handles the error of an action with the status 403. If the tab has a token without all rights, its page is shown
 // again, without what this token does not permit; otherwise the form for the token is shown.
 export async function showForbidden(err) {
   const { signal } = current;
   await readAccess();
   if (signal.aborted) return;
-  if (access.readOnly) showPage();
+  if (!access.all) showPage();
   else showError(err);
 }

@@ -5,6 +5,7 @@ declare namespace API {
 type GetResponse<Path extends string> = string extends Path ? any : Path extends `${infer P}?${string}` ? GetResponseOf<P> : GetResponseOf<Path>;
 
 type GetResponseOf<Path extends string> =
+  Path extends `/v1/acl/token/self/rights` ? tokenRights :
   Path extends `/v1/acl/role/name/${string}` ? roleView :
   Path extends `/v1/client/allocation/${string}/checks` ? Record<string, checkStatus> | null :
   Path extends `/v1/client/allocation/${string}/exec` ? any :
@@ -2420,6 +2421,13 @@ interface serfMembers {
   ServerDC: string;
   ServerName: string;
   ServerRegion: string;
+}
+
+interface tokenRights {
+  Management: boolean;
+  Namespaces: Record<string, Array<string> | null> | null;
+  ReadOnly: boolean;
+  Rights: Array<string> | null;
 }
 
 interface tokenStub {

@@ -1,8 +1,8 @@
 // @ts-check
 // The overview of an allocation, or of one of its tasks.
 
-import { get, poll, put, watch } from "../api.js";
-import { ago, badge, clockAndAge, facts, fullLink, h, hideUntilComplete, link, replace, table, update, valueList } from "../dom.js";
+import { can, get, poll, put, watch } from "../api.js";
+import { ago, badge, clockAndAge, facts, h, hideUntilComplete, link, linkIf, replace, table, update, valueList } from "../dom.js";
 import { address, bytes, clock, isSet, shortID } from "../format.js";
 import { ask } from "../dialog.js";
 import { showError } from "../page.js";
@@ -118,20 +118,22 @@ function lastEvent(state) {
   return event && [h("strong", null, event.Type), " ", event.DisplayMessage || event.Message, h("span", { class: "dim" }, " ", ago(event.Time))];
 }
 
+const mayReadLogs = (alloc) => can(alloc.Namespace, "read-logs", "read-fs");
+
 /** @param {API.Allocation} alloc */
 function taskActions(alloc, name) {
   return [
-    fullLink(allocationPath(alloc.ID, name, "logs"), "Logs"), " ",
-    fullLink(allocationPath(alloc.ID, name, "fs"), "Files"), " ",
-    isRunning(alloc, name) && [fullLink(execPath(alloc, name), "Terminal"), " "], taskButtons(alloc, name),
+    linkIf(mayReadLogs(alloc), allocationPath(alloc.ID, name, "logs"), "Logs"), " ",
+    linkIf(can(alloc.Namespace, "read-fs"), allocationPath(alloc.ID, name, "fs"), "Files"), " ",
+    isRunning(alloc, name) && [linkIf(can(alloc.Namespace, "alloc-exec"), execPath(alloc, name), "Terminal"), " "], taskButtons(alloc, name),
   ];
 }
 
 /** @param {API.Allocation} alloc */
 function taskButtons(alloc, name) {
   return isRunning(alloc, name) && [
-    h("button", { full: true, "aria-label": "Restart the task " + name, onclick: () => restart(alloc, name) }, "Restart"), " ",
-    h("button", { full: true, "aria-label": "Send a signal to the task " + name, onclick: () => sendSignal(alloc, name) }, "Signal"),
+    h("button", { permitted: can(alloc.Namespace, "alloc-lifecycle"), "aria-label": "Restart the task " + name, onclick: () => restart(alloc, name) }, "Restart"), " ",
+    h("button", { permitted: can(alloc.Namespace, "alloc-lifecycle"), "aria-label": "Send a signal to the task " + name, onclick: () => sendSignal(alloc, name) }, "Signal"),
   ];
 }
 
@@ -142,7 +144,7 @@ function isRunning(alloc, name) {
 
 /** @param {API.Allocation} alloc */
 function restartButton(alloc) {
-  return h("button", { full: true, disabled: hasEnded(alloc), onclick: () => restart(alloc, "") }, "Restart all tasks");
+  return h("button", { permitted: can(alloc.Namespace, "alloc-lifecycle"), disabled: hasEnded(alloc), onclick: () => restart(alloc, "") }, "Restart all tasks");
 }
 
 /** @param {API.Allocation} alloc */
@@ -157,7 +159,7 @@ function restart(alloc, task) {
 /** @param {API.Allocation} alloc */
 function stopButton(alloc) {
   return h("button", {
-    class: "danger", full: true, disabled: hasEnded(alloc) || alloc.DesiredStatus !== "run",
+    class: "danger", permitted: can(alloc.Namespace, "alloc-lifecycle"), disabled: hasEnded(alloc) || alloc.DesiredStatus !== "run",
     onclick: () => ask({
       title: "Stop the allocation", action: "Stop", danger: true,
       text: `All tasks of ${alloc.Name} are stopped. The agent starts a new allocation in its place; to end the job, stop the job.`,
@@ -225,7 +227,7 @@ async function showLastLines(element, alloc, task, signal) {
     const lines = await log.earlier(20, signal);
     if (lines.length === 0) return;
     element.append(h("h2", null, "Last lines of the output"), h("pre", { class: "log", tabindex: "0" }, lines.map(lineElement)),
-    h("p", null, fullLink(allocationPath(alloc.ID, task, "logs"), "All output")));
+    h("p", null, linkIf(mayReadLogs(alloc), allocationPath(alloc.ID, task, "logs"), "All output")));
   } catch (err) {
     if (!signal.aborted && err.status !== 404) element.append(h("p", { class: "error" }, err.message));
   }

@@ -5,7 +5,7 @@ import * as files from "../allocation/files.js";
 import * as logs from "../allocation/logs.js";
 import * as overview from "../allocation/overview.js";
 import * as timeline from "../allocation/timeline.js";
-import { get } from "../api.js";
+import { can, get } from "../api.js";
 import { crumbs, h } from "../dom.js";
 import { shortID } from "../format.js";
 import { fullID } from "../ids.js";
@@ -25,14 +25,14 @@ export async function show(main, { id, path = "" }, signal) {
     h("h1", null, h("bdi", null, task ?? alloc.Name), h("span", { class: "dim" }, task ? " task" : " allocation " + shortID(alloc.ID))),
     h("nav", { class: "tabs", "aria-label": task ? "Task" : "Allocation" }, task ? [
       tab(allocationPath(alloc.ID, task), "Overview", current("overview")),
-      tab(allocationPath(alloc.ID, task, "logs"), "Logs", current("logs"), true),
-      tab(allocationPath(alloc.ID, task, "fs"), "Files", current("files"), true),
-      tab(execPath(alloc, task), "Terminal", undefined, true),
-      tab(allocationPath(alloc.ID, "timeline"), "Time line", undefined, true),
+      tab(allocationPath(alloc.ID, task, "logs"), "Logs", current("logs"), can(alloc.Namespace, "read-logs", "read-fs")),
+      tab(allocationPath(alloc.ID, task, "fs"), "Files", current("files"), can(alloc.Namespace, "read-fs")),
+      tab(execPath(alloc, task), "Terminal", undefined, can(alloc.Namespace, "alloc-exec")),
+      tab(allocationPath(alloc.ID, "timeline"), "Time line", undefined, can(alloc.Namespace, "read-job")),
     ] : [
       tab(allocationPath(alloc.ID), "Overview", current("overview")),
-      tab(allocationPath(alloc.ID, "timeline"), "Time line", current("timeline"), true),
-      tab(allocationPath(alloc.ID, "fs"), "Files", current("files"), true),
+      tab(allocationPath(alloc.ID, "timeline"), "Time line", current("timeline"), can(alloc.Namespace, "read-job")),
+      tab(allocationPath(alloc.ID, "fs"), "Files", current("files"), can(alloc.Namespace, "read-fs")),
     ]));
   if (task && !tasksOf(alloc).some((t) => t.Name === task)) {
     main.append(h("p", { role: "alert" }, `The allocation has no task ${task}.`));
@@ -41,8 +41,8 @@ export async function show(main, { id, path = "" }, signal) {
   await parts[module].show(main, { alloc, task, file }, signal);
 }
 
-function tab(path, title, current, full) {
-  return h("a", { href: path, "aria-current": current, full }, title);
+function tab(path, title, current, permitted) {
+  return h("a", { href: path, "aria-current": current, permitted }, title);
 }
 
 // select returns the module for a path below the allocation. A task with the name fs or timeline has no pages.

@@ -2,8 +2,8 @@
 // The list of all allocations.
 
 import { allocationColumns, allocationTable } from "../allocationtable.js";
-import { watch } from "../api.js";
-import { ago, fullLink, h, update } from "../dom.js";
+import { can, watch } from "../api.js";
+import { ago, h, linkIf, update } from "../dom.js";
 import { showError } from "../page.js";
 import { allocationPath, rememberFilter } from "../paths.js";
 
@@ -21,7 +21,7 @@ export function show(main, { query }, signal) {
   const columns = [
     id, name, allocationColumns.job, status, version, created,
     { title: "Changed", cell: (a) => ago(a.ModifyTime), sort: (a) => -a.ModifyTime },
-    { title: "", cell: (a) => fullLink(allocationPath(a.ID, "timeline"), "Time line") },
+    { title: "", cell: (a) => linkIf(can(a.Namespace, "read-job"), allocationPath(a.ID, "timeline"), "Time line") },
   ];
   const table = allocationTable(columns, signal);
   const none = h("p", null, "No allocation is like this.");

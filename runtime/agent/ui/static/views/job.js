@@ -1,7 +1,7 @@
 // @ts-check
 // The page of a job: its state and actions, and tabs with its parts.
 
-import { access, follow, get, poll } from "../api.js";
+import { can, follow, get, poll } from "../api.js";
 import { ago, crumbs, facts, h, link, replace, update } from "../dom.js";
 import { healthBadge, healthNotice } from "../health.js";
 import { dispatch, jobActions } from "../jobactions.js";
@@ -16,8 +16,8 @@ const titles = [
   ["allocations", "Allocations"], ["evaluations", "Evaluations"], ["services", "Services"], ["logs", "Logs"],
 ];
 
-// fullTabs are the tabs that the read-only token does not permit.
-const fullTabs = ["definition", "versions", "logs"];
+// tabRights are capabilities for the tabs that the token may not permit: one of them is needed.
+const tabRights = { definition: ["read-job"], versions: ["read-job"], logs: ["read-logs", "read-fs"] };
 
 // healthPause is the time in milliseconds after which the health is read again, because checks and time change it without an event.
 const healthPause = 5000;
@@ -31,7 +31,7 @@ export async function show(main, { job: id, namespace = "default", tab, group, q
   const context = { id, namespace, group, parameters, signal, api: (route, query) => jobAPI(id, namespace, route, query) };
   const part = (jobTabs[shownTab] ?? overview)(context);
   const tabs = h("nav", { class: "tabs", "aria-label": "Parts of the job" }, titles.map(([name, title]) =>
-    h("a", { full: fullTabs.includes(name), href: jobPath(id, namespace, name), "aria-current": name === shownTab ? "page" : null }, title)));
+    h("a", { permitted: !tabRights[name] || can(namespace, ...tabRights[name]), href: jobPath(id, namespace, name), "aria-current": name === shownTab ? "page" : null }, title)));
   // The parts are shown together, so that no tab moves when the header arrives.
   const parts = [header, tabs, part.element];
   for (const e of parts) e.hidden = true;
@@ -53,7 +53,7 @@ export async function show(main, { job: id, namespace = "default", tab, group, q
     await readHealth();
     await part.refresh(job);
     for (const e of parts) e.hidden = false;
-    if (isFirst && isDispatch && job.ParameterizedJob && !access.readOnly) dispatch(job);
+    if (isFirst && isDispatch && job.ParameterizedJob && can(namespace, "dispatch-job")) dispatch(job);
   }
   // All jobs: those that a periodic or parameterized job launches are shown too.
   const topics = ["Job:*", `Allocation:${id}`, `Evaluation:${id}`, `Deployment:${id}`, `Service:${id}`];

@@ -5,6 +5,7 @@ import { get, isRejected, poll, watch } from "../api.js";
 import { ago, h, link, update } from "../dom.js";
 import { address, milliseconds } from "../format.js";
 import { healthBadge, healthReason } from "../health.js";
+import { mayEdit } from "../jobactions.js";
 import { groupJobs, lastResults } from "../launchedjobs.js";
 import { liveTable } from "../livetable.js";
 import { showError } from "../page.js";
@@ -39,7 +40,7 @@ export function show(main, { query }, signal) {
   ], keyOf, signal, nestedRows);
   const message = h("p");
   main.append(
-    h("div", { class: "title" }, h("h1", null, "Jobs"), h("a", { class: "button primary", href: "/ui/jobs/run", full: true }, "Run a job")),
+    h("div", { class: "title" }, h("h1", null, "Jobs"), h("a", { class: "button primary", href: "/ui/jobs/run", permitted: mayEdit("*") }, "Run a job")),
     h("div", { class: "toolbar" }, input, selects, count), message, table.element);
   table.element.hidden = true;
 

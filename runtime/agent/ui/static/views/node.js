@@ -2,7 +2,7 @@
 // The node: its resources, what it can run, and its drain.
 
 import { allocationColumns, allocationTable } from "../allocationtable.js";
-import { APIError, get, ignoreForbidden, poll, put, watch } from "../api.js";
+import { APIError, get, has, ignoreForbidden, poll, put, watch } from "../api.js";
 import { ask } from "../dialog.js";
 import { ago, badge, checkbox, facts, h, hideUntilComplete, table, update, valueList } from "../dom.js";
 import { bytes, clock, duration } from "../format.js";
@@ -127,12 +127,12 @@ function actions(node) {
   const path = `/v1/node/${node.ID}/`;
   return h("div", { class: "toolbar" },
     node.DrainStrategy
-      ? h("button", { full: true, onclick: () => ask({
+      ? h("button", { permitted: has("node:write"), onclick: () => ask({
         title: "Stop the drain?", text: "Allocations that still run continue, and the node accepts new ones.", action: "Stop the drain",
         run: () => put(path + "drain", { DrainSpec: null, MarkEligible: true }),
       }) }, "Stop the drain")
-      : h("button", { class: "danger", full: true, onclick: () => askDrain(path) }, "Drain"),
-    !node.DrainStrategy && h("button", { full: true, onclick: () => ask({
+      : h("button", { class: "danger", permitted: has("node:write"), onclick: () => askDrain(path) }, "Drain"),
+    !node.DrainStrategy && h("button", { permitted: has("node:write"), onclick: () => ask({
       title: eligible ? "Accept no new allocations?" : "Accept new allocations?",
       text: eligible ? "Allocations that run continue. Further ones wait until the node is eligible again." : "Allocations that wait for the node start.",
       action: eligible ? "Make ineligible" : "Make eligible",
