@@ -103,7 +103,8 @@ test-defects: ## drivers, hooks and device plugins with one defect each against 
 test-lives: ## a million random lives of a task through the table of its steps, with kills, shutdowns and crashes of the agent
 	go test -count=1 -v -run '^TestRandomLives$$' ./runtime/core/tasksteps -lives 1000000
 
-test-planted: ## each defect of a list is planted alone in the task runner, and must be found by its tests; ten minutes
+test-planted: ## each defect of a list is planted alone in the task runner, and in access control, and must be found by the tests; fifteen minutes
+	go run -C internal/tools ./planted -defects runtime/agent/httpapi/testdata/access-defects.txt ./runtime/acl ./runtime/store/accesscontrol ./runtime/agent/httpapi
 	go run -C internal/tools ./planted -defects runtime/core/taskrunner/testdata/defects.txt ./runtime/core/taskrunner ./runtime/core/taskdriver ./runtime/core/allocrunner
 
 MUTANTS = go run -C internal/tools ./mutants -equivalent internal/tools/mutants/equivalent.txt

@@ -30,7 +30,7 @@ func newLabels(sets map[string]capabilitySet) labels {
 			l.exact[label] = set
 			continue
 		}
-		l.patterns = append(l.patterns, pattern{label, strings.Split(label, "*"), set})
+		l.patterns = append(l.patterns, newPattern(label, set))
 	}
 	slices.SortFunc(l.patterns, func(a, b pattern) int {
 		return cmp.Or(cmp.Compare(b.literalLength(), a.literalLength()), strings.Compare(b.label, a.label))
@@ -41,7 +41,15 @@ func newLabels(sets map[string]capabilitySet) labels {
 // literalLength returns how many characters of the label are not wildcards.
 func (p pattern) literalLength() int { return len(p.label) - (len(p.parts) - 1) }
 
+func newPattern(label string, set capabilitySet) pattern {
+	return pattern{label, strings.Split(label, "*"), set}
+}
+
+// matches reports whether a name has the texts of the label around its wildcards. A label without a wildcard matches its own text.
 func (p pattern) matches(name string) bool {
+	if len(p.parts) == 1 {
+		return name == p.label
+	}
 	first, last := p.parts[0], p.parts[len(p.parts)-1]
 	if len(name) < len(first)+len(last) || !strings.HasPrefix(name, first) || !strings.HasSuffix(name, last) {
 		return false

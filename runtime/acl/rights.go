@@ -131,6 +131,24 @@ func (r *Rights) AnyVariable(capabilities ...Capability) bool {
 	return r.isManagement || r.own != nil || r.variables.anyHas(capabilities)
 }
 
+// AnyVariableIn reports whether the owner has one of the capabilities for some variable in a namespace or, for "*", in any namespace.
+func (r *Rights) AnyVariableIn(namespace string, capabilities ...Capability) bool {
+	if namespace == "*" || r.isManagement || r.own != nil && r.own.Namespace == namespace {
+		return r.AnyVariable(capabilities...)
+	}
+	set := setOf(capabilities)
+	isIn := func(label string) bool {
+		of, _, _ := strings.Cut(label, variableSeparator)
+		return newPattern(of, 0).matches(namespace)
+	}
+	for label, granted := range r.variables.exact {
+		if granted&set != 0 && isIn(label) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(r.variables.patterns, func(p pattern) bool { return p.set&set != 0 && isIn(p.label) })
+}
+
 // Service reports whether the owner may read the services of a namespace. A workload reads all of them.
 func (r *Rights) Service(namespace string) bool {
 	return r.own != nil || r.Namespace(namespace, ReadJob)

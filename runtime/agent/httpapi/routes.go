@@ -59,7 +59,7 @@ func (a *API) newRoutes() []route {
 	plugins := &pluginHandler{store: c.Store, agentFuncs: c.AgentFuncs}
 	login := &loginHandler{operatorToken: c.OperatorToken}
 	proofs := newProofHandler(c.OperatorToken, c.ReadOnlyToken)
-	debug := &debugHandler{agent, c.HostStats, c.MonitoredLog, c.Secrets, c.OptionalRoutes.EnableDebug}
+	debug := &debugHandler{agent, c.HostStats, c.MonitoredLog, c.Secrets, c.OptionalRoutes.EnableDebug || c.AccessControl != nil}
 	volumes := &volumeHandler{c.Store, c.Volumes}
 	acls := &aclHandler{c.Store, c.AccessControl}
 	cluster := &clusterHandler{agent, c.Store, time.Now()}

@@ -60,7 +60,7 @@ func TestPrefixSearch(t *testing.T) {
 		{"ab", "allocs", "*", map[contexts.Context][]string{"allocs": {searchAllocID, searchOtherAllocID}}},
 		{searchEvalID, "all", "", map[contexts.Context][]string{"evals": {searchEvalID}}},
 		{"ef1", "deployment", "", map[contexts.Context][]string{"deployment": {searchDeploymentID}}},
-		{"12", "", "", map[contexts.Context][]string{"nodes": {searchNodeID}}},
+		{"12", "nodes", "", map[contexts.Context][]string{"nodes": {searchNodeID}}},
 		{"web", "all", "", map[contexts.Context][]string{"jobs": {"web", "website"}, "namespaces": {"webspace"}, "vars": {"web/db"}}},
 		{"website", "all", "", map[contexts.Context][]string{"jobs": {"website"}}},
 		{"web", "jobs", "*", map[contexts.Context][]string{"jobs": {"web", "website", "web"}}},
