@@ -1,4 +1,4 @@
-.PHONY: check quick site release test-slow test-long govulncheck generate reference check-promises state-fixture check-page test-vm test-vm-short test-faults test-starts test-short-tasks test-short-tasks-vm test-kills test-kills-user test-damage test-accounts test-hostile-jobs test-hostile-templates test-hostile-servers test-listeners test-scale test-defects test-lives test-planted test-mutants simulate test-behaviour test-cluster test-upgrade screenshots bench bench-scale bench-peers bench-cluster bench-all
+.PHONY: check quick site release test-slow test-long govulncheck generate reference check-promises state-fixture check-page test-vm test-vm-short test-faults test-starts test-short-tasks test-short-tasks-vm test-kills test-kills-user test-damage test-accounts test-hostile-jobs test-hostile-templates test-hostile-servers test-listeners test-scale test-defects test-lives test-planted test-mutants simulate test-behaviour test-cluster test-access-control test-upgrade screenshots bench bench-scale bench-peers bench-cluster bench-all
 
 check: ## what CI runs
 	bash .ci/run
@@ -128,6 +128,9 @@ test-cluster: ## a node of a stock cluster, from ../shared: the scenarios of tes
 	NOMAD_LITE_SLOW=1 NOMAD_LITE_BEHAVIOUR=1 go test -count=1 -v -timeout=60m -run '^TestBehaviourMatchesNomadInCluster$$' ./cmd/nomad-lite/systemtest/cluster
 	NOMAD_LITE_SLOW=1 go test -count=1 -v -timeout=60m -run '^TestTasksSurviveOutages$$' ./cmd/nomad-lite/systemtest/cluster -duration 1s $(if $(APPEND),-append $(CURDIR)/docs/endurance.md)
 	NOMAD_LITE_SLOW=1 $(LONG) '^TestRandomFaultsInCluster$$' ./cmd/nomad-lite/systemtest/cluster $(PART)
+
+test-access-control: ## the whole recorded table of requests and tokens, from ../shared, is played; needs root and python3; more than an hour
+	NOMAD_LITE_SLOW=1 NOMAD_LITE_ACCESS_CONTROL=1 go test -v -count=1 -timeout=6h -run '^TestRecordedAccessControl$$' ./cmd/nomad-lite/systemtest/jobs
 
 test-upgrade: ## the program of the last release is replaced by a release of HEAD and back, under 100 tasks of all kinds; containers need dockerd, podman and busybox-static, Java a JDK, a third-party driver ../shared; minutes; a user other than root runs the kinds that this user can run
 	NOMAD_LITE_UPGRADE=1 go test -v -count=1 -timeout=30m -run '^TestUpgrade(Podman)?$$' ./cmd/nomad-lite/systemtest/upgrade

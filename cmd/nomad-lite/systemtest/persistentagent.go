@@ -149,20 +149,20 @@ func (p *PersistentAgent) SignalAndWait(sig unix.Signal) {
 	}
 }
 
-// purgeJobsAndWaitEnded deregisters the jobs that the test has left registered, and waits until their allocations
-// have ended.
+// purgeJobsAndWaitEnded deregisters the jobs that the test has left registered, in all namespaces, and waits until their
+// allocations have ended.
 func (p *PersistentAgent) purgeJobsAndWaitEnded() {
-	jobs, _, err := p.Jobs().List(nil)
+	jobs, _, err := p.Jobs().List(&api.QueryOptions{Namespace: api.AllNamespacesNamespace})
 	if err != nil {
 		p.T.Error(err)
 	}
 	for _, job := range jobs {
-		if _, _, err := p.Jobs().Deregister(job.ID, true, nil); err != nil {
+		if _, _, err := p.Jobs().Deregister(job.ID, true, &api.WriteOptions{Namespace: job.Namespace}); err != nil {
 			p.T.Error(err)
 		}
 	}
 	p.WaitUntil("all allocations have ended", func() (string, bool) {
-		allocs, _, err := p.Allocations().List(nil)
+		allocs, _, err := p.Allocations().List(&api.QueryOptions{Namespace: api.AllNamespacesNamespace})
 		running := slices.ContainsFunc(allocs, func(a *api.AllocationListStub) bool { return a.ClientStatus == api.AllocClientStatusRunning })
 		return fmt.Sprint(err), err == nil && !running
 	})

@@ -23,7 +23,7 @@ import (
 const wholeTableEnvVar = "NOMAD_LITE_ACCESS_CONTROL"
 
 // sampledPairs is the number of pairs of a token and a request that the test plays otherwise.
-const sampledPairs = 1000
+const sampledPairs = 300
 
 // accessControlConfig is the configuration on which the recording depends. DIR is the parent of the volumes.
 const accessControlConfig = `
@@ -104,6 +104,9 @@ var accessExceptions = []struct {
 			return a.isRefused() || a.Status == 404 || a.Status == 500 || a.Status == 200 && len(a.Members) == 0 || strings.HasPrefix(a.Close, "1008 Unknown allocation")
 		}
 		return isHidden(d.want) && isHidden(d.got)
+	}},
+	{"variables are found as the list shows them, where Nomad's search ignores labels with patterns", func(d difference) bool {
+		return strings.HasPrefix(d.request, "search.vars") || strings.HasPrefix(d.request, "fuzzy.vars")
 	}},
 	{"a refusal before the body is read", func(d difference) bool { return d.got.isRefused() && d.want.Status == 400 }},
 	{"a stream over all namespaces has the events of the permitted ones", func(d difference) bool {

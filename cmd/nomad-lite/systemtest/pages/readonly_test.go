@@ -94,11 +94,12 @@ func TestUITokenWithSomeRights(t *testing.T) {
 		t.Fatal(err)
 	}
 	allocation := "/ui/allocations/" + allocs[0].ID
-	p := systemtest.OpenSharedBrowser(t).OpenTab(address, "/ui/jobs", "status of 403")
+	p := systemtest.OpenSharedBrowser(t).OpenTab(address, "/ui/jobs", "status of 403", "status of 404") // the job has no source
 	if _, err := chromedp.Call(p.Ctx, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: recordChanges}); err != nil {
 		t.Fatal(err)
 	}
 	p.LogIn(token.SecretID)
+	p.WaitText("main", "1 running")
 	clickAll(t, p, []pageWithText{
 		{"/ui/jobs", "1 running"}, {"/ui/jobs/web@default", "main"}, {"/ui/jobs/web@default/versions", "Version 0"}, {"/ui/jobs/web@default/definition", "JSON"}, {allocation, "Restart all tasks"},
 		{allocation + "/main", "Started"}, {"/ui/allocations", "web.g[0]"}, {"/ui/evaluations", "the job was submitted"},

@@ -36,6 +36,7 @@ const pages = [
 
 // permits has, for the modules whose pages the token may not permit, whether it does.
 const permits = {
+  events: () => access.readOnly || can("*", "read-job", "host-volume-read") || has("node:read") || has("variables"),
   exec: () => can("*", "alloc-exec"), node: () => has("node:read"), plugins: () => has("agent:read") && !access.readOnly, run: () => mayEdit("*"),
   variables: () => has("variables"), volumes: () => can("*", "host-volume-read"),
 };

@@ -1,14 +1,18 @@
 // @ts-check
 // The changes of the state, from the event stream of the agent: one row for each change, in words.
 
-import { isRejected, pause, stream, visible, whileVisible } from "../api.js";
+import { access, can, has, isRejected, pause, stream, visible, whileVisible } from "../api.js";
 import { describe } from "../changes.js";
 import { h, link, replace } from "../dom.js";
 import { clock } from "../format.js";
 import { showError } from "../page.js";
 import { allocationPath, evaluationPath, jobPath } from "../paths.js";
 
-const topics = ["Job", "Allocation", "Evaluation", "Deployment", "Node", "Service", "HostVolume", "Variable"];
+// permitsTopic has, for each topic, whether the token of the tab permits it.
+const permitsTopic = {
+  Job: () => can("*", "read-job"), Allocation: () => can("*", "read-job"), Evaluation: () => can("*", "read-job"), Deployment: () => can("*", "read-job"),
+  Node: () => has("node:read"), Service: () => can("*", "read-job"), HostVolume: () => can("*", "host-volume-read"), Variable: () => has("variables"),
+};
 const maxRows = 500; // changes on the page
 const pastEvents = 200; // that are loaded when the page is opened
 const replayTime = 1000; // milliseconds after the connection in which past events arrive, whose time of arrival says nothing
@@ -17,6 +21,8 @@ export function show(main, parameters, signal) {
   document.title = "Events – nomad-lite";
   let paused = false, dropped = 0, waiting = []; // waiting: changes that are not on the page yet
   const state = h("p", { role: "status" }), rows = h("tbody");
+  const seesAll = access.all || access.readOnly; // "*" has then what the token permits
+  const topics = Object.keys(permitsTopic).filter((t) => seesAll || permitsTopic[t]());
   const select = h("select", { id: "topic", onchange: () => connect() }, h("option", { value: "*" }, "all"), topics.map((t) => h("option", null, t)));
   const button = h("button", { "aria-pressed": "false", onclick: () => {
     paused = !paused;
@@ -51,14 +57,16 @@ export function show(main, parameters, signal) {
   async function connect() {
     connection.abort();
     connection = new AbortController();
-    const mine = connection.signal, topic = select.value;
+    const mine = connection.signal, asked = select.value === "*" && !seesAll ? topics : [select.value];
     let index = 0;
     while (!mine.aborted) {
       await visible(mine);
       const connected = Date.now();
       try {
         const start = index ? { index: String(index + 1) } : { latest: String(pastEvents) };
-        await stream(`/v1/event/stream?${new URLSearchParams({ namespace: "*", topic, compact: "true", ...start })}`, whileVisible(mine), (message) => {
+        const query = new URLSearchParams({ namespace: "*", compact: "true", ...start });
+        for (const topic of asked) query.append("topic", topic);
+        await stream(`/v1/event/stream?${query}`, whileVisible(mine), (message) => {
           if (!message.Events) return;
           index = message.Index;
           waiting.push({ ...message, received: Date.now() - connected > replayTime ? Date.now() * 1e6 : 0 });
