@@ -80,22 +80,25 @@ func (f *Flags) NewClient(config *api.Config) (*api.Client, error) {
 	return nil, fmt.Errorf("address %q: %w", config.Address, err)
 }
 
-// setHTTPClient sets the HTTP client of a configuration with an address of HTTP. It is the default client of package api with
-// a transport that explains replies and, over plain HTTP, with another dialer. A connection to a proxy is not checked.
+// setHTTPClient sets the HTTP client of a configuration. It is the default client of package api with a transport that explains
+// replies and, over plain HTTP, with another dialer. A connection to a proxy is not checked.
 func (f *Flags) setHTTPClient(config *api.Config) error {
 	address, err := url.Parse(config.Address)
-	if err != nil || address.Scheme != "http" && address.Scheme != "https" {
+	if err != nil || address.Scheme != "http" && address.Scheme != "https" && address.Scheme != "unix" {
 		return nil // api.NewClient returns the error
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConnsPerHost = runtime.GOMAXPROCS(0) + 1
 	transport.ForceAttemptHTTP2 = false // websockets need HTTP/1.1
 	transport.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12}
-	proxy, err := transport.Proxy(&http.Request{URL: address})
-	if err != nil {
+	if address.Scheme == "unix" {
+		config.Address, transport.Proxy = "http://127.0.0.1", nil
+		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", address.Path)
+		}
+	} else if proxy, err := transport.Proxy(&http.Request{URL: address}); err != nil {
 		return err
-	}
-	if proxy == nil && address.Scheme == "http" {
+	} else if proxy == nil && address.Scheme == "http" {
 		dialer := agentdial.Dialer{
 			Token: config.SecretID, AddressIsGiven: f.HasAgentAddress(), AllowUnverified: f.allowUnverified, Dial: transport.DialContext,
 		}
