@@ -78,7 +78,7 @@ func parseAuditFilter(block *configItem) (f audit.Filter, err error) {
 		// Paths whose requests are not recorded; * matches any text. [type: list of strings; default: all]
 		case "endpoints":
 			f.Endpoints, err = setting.parseStringList()
-		// Stages that are not recorded: OperationReceived, OperationComplete or *. [type: list of strings; default: all]
+		// Stages that are not recorded: `OperationReceived`, `OperationComplete` or *. [type: list of strings; default: all]
 		case "stages":
 			f.Stages, err = setting.parseAuditStages()
 		// HTTP methods whose requests are not recorded, or *. [type: list of strings; default: all]

@@ -76,6 +76,9 @@ var prefixContexts = map[contexts.Context]findCandidatesFunc{
 	contexts.Plugins: findNoCandidates,
 	contexts.Volumes: findNoCandidates,
 	contexts.ScalingPolicies: func(s *searchSnapshot, prefix string) (found []*searchCandidate) {
+		if s.namespace == store.AnyNamespace {
+			return nil // as recorded
+		}
 		for _, p := range scalingPolicies(s.Snapshot, nil, s.namespace) {
 			if strings.HasPrefix(p.ID, prefix) {
 				found = append(found, &searchCandidate{name: p.ID})
@@ -96,7 +99,7 @@ var fuzzyContexts = map[contexts.Context]findCandidatesFunc{
 	contexts.HostVolumes:     prefixContexts[contexts.HostVolumes],
 	contexts.ScalingPolicies: prefixContexts[contexts.ScalingPolicies],
 	contexts.Namespaces:      newFuzzyFinder(func(s *searchSnapshot) []*searchCandidate { return prefixContexts[contexts.Namespaces](s, "") }),
-	contexts.NodePools:   newFuzzyFinder(func(s *searchSnapshot) []*searchCandidate { return prefixContexts[contexts.NodePools](s, "") }),
+	contexts.NodePools:       newFuzzyFinder(func(s *searchSnapshot) []*searchCandidate { return prefixContexts[contexts.NodePools](s, "") }),
 	contexts.Allocs: newFuzzyFinder(func(s *searchSnapshot) []*searchCandidate {
 		seen := slices.DeleteFunc(s.WithoutEndedEvents().Allocations(nil, ""), func(a *api.Allocation) bool { return !s.includesNamespace(a.Namespace) })
 		return newCandidates(seen, func(a *api.Allocation) *searchCandidate { return &searchCandidate{a.Name, []string{a.Namespace, a.ID}} })
@@ -170,8 +173,6 @@ func (s *searchSnapshot) maySearch(c contexts.Context) bool {
 		return has(acl.HostVolumeRead)
 	case contexts.Variables:
 		return s.rights.AnyVariableIn(s.namespace, acl.List)
-	case contexts.ScalingPolicies:
-		return has(acl.ReadJob, acl.ListScalingPolicies)
 	}
 	return has(acl.ReadJob)
 }

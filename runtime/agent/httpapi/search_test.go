@@ -85,7 +85,7 @@ func TestPrefixSearch(t *testing.T) {
 		{"an unknown context", "PUT", "/v1/search", `{"Context":"x"}`, 500, `…got "x"`},
 		{"no body", "PUT", "/v1/search", "", 400, "Request body is empty"},
 	})
-	if r := f.send("POST", "/v1/search", strings.NewReader(`{"Prefix":"web"}`)); r.Header.Get("X-Nomad-Index") != "1" || r.Header.Get("X-Nomad-Knownleader") != "true" {
+	if r := f.send("POST", "/v1/search", strings.NewReader(`{"Prefix":"web","Context":"all"}`)); r.Header.Get("X-Nomad-Index") != "1" || r.Header.Get("X-Nomad-Knownleader") != "true" {
 		t.Errorf("headers %v", r.Header)
 	}
 }
