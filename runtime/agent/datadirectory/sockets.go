@@ -160,15 +160,23 @@ func (s *SocketDir) Close() error {
 // Remove removes the socket directory and the link to it. The caller must ensure that no process uses the sockets.
 func (s *SocketDir) Remove() error { return removeSockets(s.dataDir) }
 
-// removeSockets removes a data directory's socket directory, and the links to it.
+// removeSockets removes a data directory's socket directory, and the links to it. A link with another target stays: the directory may
+// have been removed meanwhile, and another one have got its inode, and so the name of its link.
 func removeSockets(dataDir string) error {
+	name, nameErr := socketDirLinkName(dataDir)
+	real, realErr := filepath.EvalSymlinks(dataDir)
 	errs := []error{os.RemoveAll(helperdir.SocketDir(dataDir))}
-	if name, err := socketDirLinkName(dataDir); err == nil {
-		for _, base := range socketDirLinkParents() {
-			for _, dir := range findDirAndSuffixedDirs(base) {
-				if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-					errs = append(errs, err)
-				}
+	if nameErr != nil || realErr != nil {
+		return errs[0]
+	}
+	for _, base := range socketDirLinkParents() {
+		for _, dir := range findDirAndSuffixedDirs(base) {
+			link := filepath.Join(dir, name)
+			if target, err := os.Readlink(link); err != nil || target != helperdir.SocketDir(real) {
+				continue
+			}
+			if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				errs = append(errs, err)
 			}
 		}
 	}
