@@ -164,7 +164,7 @@ func (s *searchSnapshot) maySearch(c contexts.Context) bool {
 	case contexts.NodePools:
 		return s.rights.AnyNodePool()
 	case contexts.Namespaces:
-		return s.rights.SeesAnyNamespace()
+		return s.rights.SeesNamespace(s.namespace) || s.namespace == store.AnyNamespace && s.rights.SeesAnyNamespace()
 	case contexts.Plugins:
 		return s.rights.ListsPlugins()
 	case contexts.Volumes:
