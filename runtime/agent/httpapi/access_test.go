@@ -19,6 +19,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/acl"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskexec"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -72,7 +73,7 @@ func TestRoutesRefuseATokenWithoutRights(t *testing.T) {
 					path := strings.NewReplacer("/v1/job/{id...}", "/v1/job/job-default", "/v1/var/{id...}", "/v1/var/var-default", "{id...}", ids["default"], "{id}", ids["default"]).Replace(rt.pattern)
 					r := f.sendAs(secret, method, path+"?type=host&namespace="+namespace, `{"Job": {"ID": "job-default"}, "Prefix": "", "Text": "job", "Context": "all", "JobHCL": "x"}`)
 					text := bodyText(r)
-					for _, leak := range []string{"job-default", "job-prod", "alloc-", "group-", "task-", "var-default", ids["default"], ids["prod"]} {
+					for _, leak := range []string{"job-default", "job-prod", "alloc-", "group-", "task-", "var-default", ids["default"], ids["prod"], "no changes here"} { // the last text is that of the store, which rejects changes
 						if strings.Contains(text, leak) && !strings.Contains(text, "Unknown ") && !strings.Contains(text, "not found") {
 							t.Errorf("%q: %s %s in %s: status %d has %s: %s", secret, method, path, namespace, r.StatusCode, leak, text)
 							break
@@ -426,6 +427,24 @@ func TestEachRouteHasAnAccess(t *testing.T) {
 		if !rt.access.isOpen && rt.access.missingRight == nil {
 			t.Errorf("%s %s has no access", rt.spaceSeparatedMethods, rt.pattern)
 		}
+	}
+}
+
+// A token without rights lacks one on each route, but where the reply has only what the token may see.
+func TestEachRouteNeedsARight(t *testing.T) {
+	var without []string
+	for _, rt := range newFixture(t, nil).routes {
+		r := &request{Request: httptest.NewRequest("PUT", "/", nil), namespace: "default", pathID: "x"}
+		if !rt.access.isOpen && rt.access.missingRight(r, new(acl.Rights)) == "" && !strings.HasPrefix(rt.pattern, "/v1/acl/") {
+			without = append(without, rt.pattern)
+		}
+	}
+	slices.Sort(without)
+	want := []string{
+		"/v1/client/allocation/{id...}", "/v1/client/fs/{id...}", "/v1/event/stream", "/v1/namespaces", "/v1/node/pools", "/v1/search", "/v1/search/fuzzy", "/v1/service/", "/v1/var/", "/v1/var/{id...}", "/v1/vars",
+	}
+	if !slices.Equal(without, want) {
+		t.Errorf("routes without a right %q, want %q", without, want)
 	}
 }
 
