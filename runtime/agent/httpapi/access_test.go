@@ -319,7 +319,7 @@ func TestEventStreamEndsWithTheRight(t *testing.T) {
 	}
 }
 
-// A stream of frames ends with one that has the reason, another one with a trailer.
+// The last frame of a monitor has the reason of its end; a monitor without frames has it in a trailer.
 func TestMonitorSaysWhyItEnds(t *testing.T) {
 	log := hclog.NewInterceptLogger(&hclog.LoggerOptions{Output: io.Discard})
 	f := newACLFixture(t, func(c *Config) { c.MonitoredLog = log }).bootstrap(t)

@@ -40,19 +40,21 @@ func (a *API) recordReceived(r *request, authenticated bool) error {
 	if a.config.AuditLog == nil || !strings.HasPrefix(r.URL.Path, "/v1/") {
 		return nil
 	}
-	r.auditRecord = audit.New(a.clientOf(r, authenticated), audit.Request{
+	record := audit.New(a.clientOf(r, authenticated), audit.Request{
 		Operation: r.Method, Endpoint: r.URL.Path, Namespace: audit.Namespace{ID: r.namespaceParam()},
 		RequestMeta: audit.RequestMeta{RemoteAddress: r.RemoteAddr, UserAgent: r.UserAgent()}, NodeMeta: audit.NodeMeta{IP: a.config.AdvertiseAddr},
 	})
-	return a.config.AuditLog.Record(r.auditRecord)
+	r.auditRecord = &record
+	return a.config.AuditLog.Record(record)
 }
 
-// recordComplete writes the result of a request into the audit log. The error is that of the request, or that of the log.
+// recordComplete writes the result of a request into the audit log. It returns err or, for a successful request, why the log could not
+// be written.
 func (a *API) recordComplete(r *request, err error) error {
-	if r.auditRecord.ID == "" {
+	if r.auditRecord == nil {
 		return err
 	}
-	record := r.auditRecord
+	record := *r.auditRecord
 	record.Stage = audit.OperationComplete
 	record.Request.Object = r.auditObject
 	record.Response = &audit.Response{StatusCode: cmp.Or(r.statusCode, http.StatusOK)}

@@ -54,7 +54,7 @@ const tokenSelfPath = "/v1/acl/token/self"
 // tokenRightsPath is the path of the route that lists what the token of the client permits.
 const tokenRightsPath = "/v1/acl/token/self/rights"
 
-// readOnlyTokenID is the AccessorID of the read-only token. The web page compares it.
+// readOnlyTokenID is the AccessorID of the read-only token.
 const readOnlyTokenID = "read-only"
 
 // describeRequestToken describes the token of the client. A client with all rights gets the reply of Nomad without ACLs.

@@ -51,9 +51,9 @@ type request struct {
 	clientToCountAfterBody connlimit.ClientIdentity // client for which the connection is counted after the body was read; zero if it is counted already
 	bodyBudget             *sharedMemoryBudget
 	listCache              *listCache
-	auditRecord            audit.Record // of the request as it was received; zero if the audit log does not record it
-	auditObject            string       // the object of the request, if the path does not name it
-	reservedBodyBytes      int64        // bytes of the body budget that this request holds
+	auditRecord            *audit.Record // of the request as it was received; nil if the audit log does not record it
+	auditObject            string        // the object of the request, if the path does not name it
+	reservedBodyBytes      int64         // bytes of the body budget that this request holds
 }
 
 // clientRights says what a client may do.
