@@ -14,8 +14,8 @@ type Rights struct {
 	hostVolumes labels
 	nodePools   labels
 
-	agent, node, quota, plugin, operator level
-	operatorCapabilities                 capabilitySet
+	agent, node, plugin, operator level
+	operatorCapabilities          capabilitySet
 
 	own *Workload // nil if no workload has these rights
 }
@@ -78,7 +78,6 @@ func Merge(policies ...*Rules) *Rights {
 		}
 		raise(&r.agent, p.Agent)
 		raise(&r.node, p.Node)
-		raise(&r.quota, p.Quota)
 		if p.Plugin != nil && p.Plugin.Policy != "write" { // a policy of a plugin block that grants nothing, as recorded
 			raise(&r.plugin, p.Plugin)
 		}
@@ -194,12 +193,6 @@ func (r *Rights) ReadsAgents() bool { return r.isManagement || r.agent.canRead()
 
 // WritesAgents reports whether the owner may change agents.
 func (r *Rights) WritesAgents() bool { return r.isManagement || r.agent.canWrite() }
-
-// ReadsQuotas reports whether the owner may read quotas.
-func (r *Rights) ReadsQuotas() bool { return r.isManagement || r.quota.canRead() }
-
-// WritesQuotas reports whether the owner may change quotas.
-func (r *Rights) WritesQuotas() bool { return r.isManagement || r.quota.canWrite() }
 
 // ListsPlugins reports whether the owner may list plugins.
 func (r *Rights) ListsPlugins() bool { return r.isManagement || r.plugin.canList() }
